@@ -9,6 +9,7 @@ import typer
 
 from logstore.cli.operating import Json
 from logstore.cli.terminal import Encoding, as_text, print_json, printable
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.queue.messages import Message
@@ -42,14 +43,16 @@ def stats(directory: QueueDir, as_json: Json = False) -> int:
     if as_json:
         print_json({"dead_letters": found.dead_letters})
     else:
-        print(f"{found.dead_letters} dead letters")
+        print(counted(found.dead_letters, "dead letter"))
     return 0
 
 
 @app.command()
 def peek(
     directory: QueueDir,
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")] = "default",
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="NAME", help="The topic (default: default).")
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most this many.")] = 10,
     encoding: Shown = Encoding.UTF8,
     as_json: Json = False,
@@ -57,8 +60,14 @@ def peek(
     """Show the first unfinished messages of a topic, leased or not."""
     from logstore.disk.files import OsDisk
     from logstore.queue import looking
+    from logstore.queue.queue import DEFAULT_TOPIC
 
-    for message in looking.peek(OsDisk(), str(directory), topic, count):
+    disk, path = OsDisk(), str(directory)
+    if topic is not None and topic not in (known := looking.topics(disk, path)):
+        raise typer.BadParameter(
+            f"--topic {topic}: {directory} has the topics {', '.join(known) or '(none)'}"
+        )
+    for message in looking.peek(disk, path, topic or DEFAULT_TOPIC, count):
         _print(message, encoding, {}, as_json=as_json)
     return 0
 

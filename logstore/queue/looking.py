@@ -28,19 +28,19 @@ _ATTEMPTS: Final = 100
 
 def look_at(disk: Disk, directory: str) -> QueueStats:
     """Return the figures of the queue in `directory`. Raises `NotAQueue`, and as `LogReader` does."""
-    topics = {topic: _state(disk, directory, topic) for topic in _topics(disk, directory)}
+    found = {topic: _state(disk, directory, topic) for topic in topics(disk, directory)}
     dead = _reader(disk, f"{directory}/{DEAD_LETTERS}-0")
     for _ in dead.batches():
         pass
     return QueueStats(
-        {topic: state.stats(end, _stored(disk, directory, topic)) for topic, (state, end) in topics.items()},
+        {topic: state.stats(end, _stored(disk, directory, topic)) for topic, (state, end) in found.items()},
         dead.log_end_offset - dead.log_start_offset,
     )
 
 
 def peek(disk: Disk, directory: str, topic: str, count: int) -> list[Message]:
     """Return the first unfinished messages of `topic`; none if there is no such topic."""
-    if topic not in _topics(disk, directory):
+    if topic not in topics(disk, directory):
         return []
     state, _ = _state(disk, directory, topic)
     messages = LogReader(f"{directory}/{topic}-0", start_offset=state.low_mark, disk=disk)
@@ -54,7 +54,7 @@ def peek(disk: Disk, directory: str, topic: str, count: int) -> list[Message]:
 
 def dead_letters(disk: Disk, directory: str) -> Iterator[DeadLetter]:
     """Yield the dead letters, oldest first."""
-    _topics(disk, directory)
+    topics(disk, directory)
     return map(dead_letter_of, _reader(disk, f"{directory}/{DEAD_LETTERS}-0").records())
 
 
@@ -62,7 +62,8 @@ def _reader(disk: Disk, directory: str) -> LogReader:
     return LogReader(directory, disk=disk)
 
 
-def _topics(disk: Disk, directory: str) -> list[str]:
+def topics(disk: Disk, directory: str) -> list[str]:
+    """Return the topics that have messages. Raises `NotAQueue`."""
     names = {entry.name for entry in disk.scan(directory)}
     check_queue(disk, directory, names)
     if QUEUE_FILE not in names:

@@ -40,7 +40,7 @@ def test_a_queue_in_use(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
             {"topic": "mail", "waiting": 1, "delayed": 0, "finished": 0, "stored_bytes": stored[1]},
             {"dead_letters": 1},
         ]
-        assert "1 dead letters" in command("queue", "stats", tmp_path / "jobs").out
+        assert "1 dead letter\n" in command("queue", "stats", tmp_path / "jobs").out
         peeked = command("queue", "peek", tmp_path / "jobs", "-n", 5)
         assert peeked.out.splitlines() == ["default 6, delivered 0×: 6", "default 7, delivered 0×: 7"]
         assert command("queue", "peek", tmp_path / "jobs", "-n", 1 << 63).code == 0
@@ -48,7 +48,9 @@ def test_a_queue_in_use(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
         assert (mail["key"], mail["headers"]) == ("k", [["n", "v"]])
         shown = command("queue", "peek", tmp_path / "jobs", "--topic", "mail").out
         assert shown == "mail 0, delivered 0×: mail \\x1b[1m\n"
-        assert command("queue", "peek", tmp_path / "jobs", "--topic", "unknown").out == ""
+        unknown = command("queue", "peek", tmp_path / "jobs", "--topic", "mial")
+        assert (unknown.code, unknown.out) == (2, "")
+        assert "has only default, mail" in unknown.err
         dead = command("queue", "dead-letters", tmp_path / "jobs").out
         assert dead == "default 5, delivered 1× (broken\\n): 5\n"
         letter = json.loads(command("queue", "dead-letters", tmp_path / "jobs", "--json").out)

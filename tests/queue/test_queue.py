@@ -13,7 +13,7 @@ from logstore.errors import RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Queue, QueueClosed, QueueConfig, lane
 from logstore.queue.checkpoint import read_checkpoint
 from logstore.queue.messages import Message, dead_letter_of, dead_record
-from logstore.testing.disks import MemoryDisk
+from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.queue.parts import NOW_MS, PATH, Hands
 
 LIMIT_S = 30
@@ -478,6 +478,23 @@ def test_synced_means_synced() -> None:
         after.wait(60)
         again = after.get()
         assert (again.value, again.deliveries) == (b"1", 2), f"seed {seed}"
+
+
+def test_written_waits_for_no_sync() -> None:
+    """A call that syncs costs a thousand times as much."""
+    disk = RecordingDisk(MemoryDisk())
+    hands = Hands(disk=disk)
+    hands.queue.put_many([b"0", b"1", b"2"])
+    first, second, third = (hands.get() for _ in range(3))
+    hands.queue.put(b"3")
+    hands.queue.ack(hands.get())  # the first event begins an epoch
+    disk.operations.clear()
+    hands.queue.put(b"4")
+    hands.queue.ack(first)
+    hands.queue.ack_many([second])
+    hands.queue.nack(third)
+    assert "pwrite" in {each.name for each in disk.operations}
+    assert not {"sync", "sync_dir"} & {each.name for each in disk.operations}
 
 
 def test_many_acknowledgements_in_one_call_count_as_many_towards_a_checkpoint(

@@ -193,3 +193,15 @@ def test_what_was_leased_before_a_refused_message_is_returned(hands: Hands, form
     assert [message.value for message in get_many()] == [b"1"]
     with pytest.raises(EngineError):
         hands.queue.get("slow", timeout=0)
+
+
+def test_a_topic_that_opens_in_part_is_let_go() -> None:
+    """The log of its messages stays locked while somebody holds the error."""
+    disk = FaultyDisk(MemoryDisk())
+    hands = Hands(disk=disk)
+    disk.inject(Fault(errno=errno.EMFILE, path=lambda path: "__events.new-0" in path, forever=True))
+    with pytest.raises(EngineError) as raised:
+        hands.queue.put(b"1", topic="new")
+    disk.heal()
+    assert hands.queue.put(b"1", topic="new") == 0
+    assert raised.value.__traceback__ is not None, "held until here"
