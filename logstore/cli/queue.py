@@ -64,9 +64,7 @@ def peek(
 
     disk, path = OsDisk(), str(directory)
     if topic is not None and topic not in (known := looking.topics(disk, path)):
-        raise typer.BadParameter(
-            f"--topic {topic}: {directory} has the topics {', '.join(known) or '(none)'}"
-        )
+        raise typer.BadParameter(f"--topic {topic}: {directory} has only {', '.join(known) or 'no topic'}")
     for message in looking.peek(disk, path, topic or DEFAULT_TOPIC, count):
         _print(message, encoding, {}, as_json=as_json)
     return 0
