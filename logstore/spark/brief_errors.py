@@ -22,6 +22,8 @@ from logstore.disk.errors import EngineError
 Class = TypeVar("Class", bound=type)
 
 _OF_FILES: Final = re.compile(r"\bjava\.(?:nio\.file|io)\.(\w+Exception: .+)$", re.MULTILINE)
+_CAUSES: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+_OF_PY4J: Final = re.compile(r"^An error occurred while calling .*\n: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 _REPEATERS: Final = ("py4j.clientserver", "SQLQueryContextLogger")
 _RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
 
@@ -68,9 +70,14 @@ def reason_of_files(error: BaseException) -> str | None:
     return f"Spark failed at a file: {found[-1]}" if found else None
 
 
-def first_line(error: BaseException) -> str:
-    """Return what Spark says of a mistake in SQL or a schema, without the plan or text that follows."""
-    return str(error).strip().split("\n")[0].rstrip("; ")
+def reason_of_spark(error: BaseException) -> str:
+    """Return what Spark says of a mistake in SQL, a schema or a setting, without plan and trace.
+
+    Of several causes it is the innermost.
+    """
+    text = str(error).strip()
+    found = _CAUSES.findall(text) or _OF_PY4J.findall(text) or [text.split("\n")[0]]
+    return str(found[-1]).rstrip(";:. ")
 
 
 def is_sparks(error: BaseException) -> bool:

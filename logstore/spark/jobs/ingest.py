@@ -28,7 +28,7 @@ from logstore.arguments import whole_number
 from logstore.disk.files import OsDisk
 from logstore.disk.host_files import files_below
 from logstore.disk.ids import new_id
-from logstore.spark.brief_errors import first_line
+from logstore.spark.brief_errors import reason_of_spark
 from logstore.spark.errors import RowRefused
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, named_values
 from logstore.spark.ledger import NOTHING_DONE, Entry, Json, read_ledger, remove_staged
@@ -420,7 +420,7 @@ class Ingest:
                 else:
                     self._stream(workers.session, self.checkpoint, total)
         except AnalysisException as error:
-            raise BadUsage(first_line(error)) from error
+            raise BadUsage(reason_of_spark(error)) from error
         except PySparkException as error:
             raise _as_refusal(error) from error
         return self._answer(total)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.brief_errors import first_line
+from logstore.spark.brief_errors import reason_of_spark
 from logstore.spark.columns import spark_schema
 from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs import delta_table
@@ -544,7 +544,7 @@ def _kinds(rows: DataFrame) -> dict[str, str]:
 
 
 def _as_usage(error: Exception) -> Exception:
-    return BadUsage(first_line(error))
+    return BadUsage(reason_of_spark(error))
 
 
 def _gone(path: str) -> Exception:

@@ -24,6 +24,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TextIO, TypeVar, cast
 
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.spark.brief_errors import is_sparks, reason_of_spark
 from logstore.spark.local_session import session
 from logstore.wording import noun_of
 
@@ -132,6 +133,7 @@ def duration(seconds: float) -> str:
 
 # --- the session --------------------------------------------------------------------------------------------
 
+_NO_JVM: Final = "its JVM ended, with the message above"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 _FAILED: Final = "logstore: work item failed: "
 _FAILURE: Final = re.compile(re.escape(_FAILED) + r"(\{.*\})")
@@ -185,10 +187,16 @@ class Workers:
 
     @property
     def session(self) -> SparkSession:
-        """The session; the first access takes seconds."""
+        """The session; the first access takes seconds. Raises `WorkFailed` if Spark does not start."""
         if self._session is None:
             self.progress.begin("starting Spark")
-            self._session = self._open()
+            try:
+                self._session = self._open()
+            except Exception as error:
+                if not is_sparks(error):
+                    raise
+                why = _NO_JVM if "JAVA_GATEWAY_EXITED" in str(error) else reason_of_spark(error)
+                raise WorkFailed(f"Spark did not start: {why}. Check --master and --conf") from error
             self.progress.end()
         return self._session
 

@@ -15,10 +15,12 @@ import pytest
 
 from logstore.cli.main import run
 from logstore.disk.errors import CorruptCheckpoint
+from logstore.spark.brief_errors import reason_of_spark
 from logstore.spark.jobs.command import main
 from logstore.spark.jobs.job import Answer, BadUsage
 from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.work import Workers
+from tests.spark.jobs.conftest import NOON_MS, append
 
 ROOT = Path(__file__).parents[3]
 
@@ -167,6 +169,40 @@ def test_what_fails_in_spark_is_one_line(command: Command, of_spark: str, said: 
         assert command("count", "1", failure=kind(of_spark)) == (1, "", said)
         with pytest.raises(kind):
             command("count", "1", failure=kind("something else"))
+
+
+@pytest.mark.parametrize(
+    ("of_spark", "said"),
+    [
+        ("\n[PARSE_ERROR] Syntax error.\n\n== SQL ==\nid +\n", "[PARSE_ERROR] Syntax error"),
+        ("[UNRESOLVED] no `x`; line 1;\n'Project [x]\n+- Rows", "[UNRESOLVED] no `x`; line 1"),
+        ("An error occurred while calling None.C.\n: java.lang.E: It stopped.\n\tat x", "It stopped"),
+        ("No:\n\tat x\nCaused by: java.E: outer\n\tat y\nCaused by: org.S$E: [BAD] 'x'.\n", "[BAD] 'x'"),
+    ],
+)
+def test_the_reason_is_one_line_of_what_spark_says(of_spark: str, said: str) -> None:
+    assert reason_of_spark(Exception(of_spark)) == said
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (["--master", "nonsense"], "its JVM ended, with the message above"),
+        (["--conf", "spark.sql.shuffle.partitions=x"], "The value 'x' in the config"),
+    ],
+)
+def test_a_session_that_does_not_start(tmp_path: Path, setting: list[str], said: str) -> None:
+    """It was a trace of fifty lines."""
+    append(tmp_path / "t-0", [(NOON_MS, "k", "v")])
+    job = [sys.executable, "-m", "logstore.spark", "profile", str(tmp_path), *setting]
+    done = subprocess.run(job, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("logstore: Spark did not start: ")
+    assert said in last
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_extra_is_named(command: Command) -> None:
