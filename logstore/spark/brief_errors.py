@@ -22,8 +22,10 @@ from logstore.disk.errors import EngineError
 Class = TypeVar("Class", bound=type)
 
 _OF_FILES: Final = re.compile(r"\bjava\.(?:nio\.file|io)\.(\w+Exception: .+)$", re.MULTILINE)
-_CAUSES: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
-_OF_PY4J: Final = re.compile(r"^An error occurred while calling .*\n: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+_JAVAS: Final = r"(?:[\w.$]+: (?=\[)|(?:[a-z]\w*\.)*)(.+)$"
+"""Java's name of an error is left out before Spark's, which is in brackets, and its package always."""
+_CAUSES: Final = re.compile(r"^Caused by: " + _JAVAS, re.MULTILINE)
+_OF_PY4J: Final = re.compile(r"^An error occurred while calling .*\n: " + _JAVAS, re.MULTILINE)
 _REPEATERS: Final = ("py4j.clientserver", "SQLQueryContextLogger")
 _RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
 

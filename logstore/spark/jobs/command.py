@@ -24,7 +24,7 @@ from logstore.arguments import EMPTY_PATH, names_path
 from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.extras import how_to_install
-from logstore.spark.brief_errors import is_sparks, quiet_loggers, reason, reason_of_files
+from logstore.spark.brief_errors import is_sparks, quiet_loggers, reason, reason_of_files, reason_of_spark
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import (
     compact,
@@ -58,6 +58,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "repair": repair,
 }
 
+_WRONG_SETTING: Final = "[INVALID_CONF_VALUE"
 _OF_PANDAS: Final = "PySpark does not yet fully support pandas"
 _CRASHED: Final = "Python worker exited unexpectedly"
 
@@ -156,6 +157,8 @@ def _reason_in_spark(error: Exception) -> str | None:
     text = reason(error)
     if text is None and _CRASHED in str(error):
         return "a Python process of Spark has died, perhaps for lack of memory: run the same command again"
+    if text is None and _WRONG_SETTING in str(error):
+        return reason_of_spark(error)
     return text or reason_of_files(error)
 
 

@@ -160,6 +160,10 @@ def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals)
             "Permission denied\n\tat org.apache.hadoop.fs.FileUtil.list(FileUtil.java:1621)",
             "logstore: Spark failed at a file: AccessDeniedException: /in/b: Permission denied\n",
         ),
+        (
+            "Cannot make a session:\n\tat x\nCaused by: org.E: [INVALID_CONF_VALUE.TYPE] The value 'x' is none.",
+            "logstore: [INVALID_CONF_VALUE.TYPE] The value 'x' is none\n",
+        ),
     ],
 )
 def test_what_fails_in_spark_is_one_line(command: Command, of_spark: str, said: str) -> None:
@@ -176,7 +180,7 @@ def test_what_fails_in_spark_is_one_line(command: Command, of_spark: str, said: 
     [
         ("\n[PARSE_ERROR] Syntax error.\n\n== SQL ==\nid +\n", "[PARSE_ERROR] Syntax error"),
         ("[UNRESOLVED] no `x`; line 1;\n'Project [x]\n+- Rows", "[UNRESOLVED] no `x`; line 1"),
-        ("An error occurred while calling None.C.\n: java.lang.E: It stopped.\n\tat x", "It stopped"),
+        ("An error occurred while calling None.C.\n: java.lang.E: It stopped.\n\tat x", "E: It stopped"),
         ("No:\n\tat x\nCaused by: java.E: outer\n\tat y\nCaused by: org.S$E: [BAD] 'x'.\n", "[BAD] 'x'"),
     ],
 )
@@ -190,7 +194,7 @@ def test_the_reason_is_one_line_of_what_spark_says(of_spark: str, said: str) -> 
     ("setting", "said"),
     [
         (["--master", "nonsense"], "its JVM ended, with the message above"),
-        (["--conf", "spark.sql.shuffle.partitions=x"], "The value 'x' in the config"),
+        (["--conf", "spark.serializer=no.Such"], "ClassNotFoundException: no.Such. Check --master"),
     ],
 )
 def test_a_session_that_does_not_start(tmp_path: Path, setting: list[str], said: str) -> None:
