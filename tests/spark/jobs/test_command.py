@@ -161,7 +161,7 @@ def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals)
             "logstore: Spark failed at a file: AccessDeniedException: /in/b: Permission denied\n",
         ),
         (
-            "Cannot make a session:\n\tat x\nCaused by: org.E: [INVALID_CONF_VALUE.TYPE] The value 'x' is none.",
+            "No session:\n\tat x\nCaused by: org.E: [INVALID_CONF_VALUE.TYPE] The value 'x' is none.",
             "logstore: [INVALID_CONF_VALUE.TYPE] The value 'x' is none\n",
         ),
     ],
