@@ -16,7 +16,7 @@ from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
-from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.damage import Expected, Listed, judge_chain, judge_segment
 from logstore.segment.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal, write_seal
 from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY, log_file, names, put
@@ -88,6 +88,19 @@ class TestBytes:
         file.pwrite(b"\x01", (1 << 20) + 7)
         file.pwrite(b"\x01", (5 << 19) - 1)
         assert list(broken_blocks(file, seal)) == [(1 << 20, 2 << 20), (2 << 20, 5 << 19)]
+
+
+@pytest.mark.parametrize(("judged", "kind"), [(2, DamageKind.SHORTER), (4, DamageKind.LONGER)])
+def test_a_segment_of_another_size_than_sealed(judged: int, kind: DamageKind) -> None:
+    """Every batch is sound, and the segment ends before or behind the place where it was sealed."""
+    batches = [encode_batch([Record(number, 0, None, b"v")], base_offset=number) for number in range(4)]
+    file = MemoryDisk({"/d/x": b"".join(batches)}).open("/d/x")
+    sealed, size = (sum(map(len, batches[:count])) for count in (3, judged))
+    seal = make_seal(file, sealed, base_offset=0, end_offset=3, successor=3)
+    *_, last = judge_segment(file, Expected(0, size, judged, seal))
+    (damage,) = last.damages
+    assert (damage.kind, damage.position, damage.offset, damage.end_offset) == (kind, size, judged, 3)
+    assert damage.text == f"{size} bytes where {sealed} were sealed"
 
 
 class TestChain:
