@@ -103,6 +103,16 @@ def test_a_segment_of_another_size_than_sealed(judged: int, kind: DamageKind) ->
     assert damage.text == f"{size} bytes where {sealed} were sealed"
 
 
+def test_a_batch_that_reaches_into_the_next_segment() -> None:
+    """Its last offset is the base of the next segment."""
+    batches = [encode_batch([Record(number, 0, None, b"v")], base_offset=number) for number in range(3)]
+    data = b"".join(batches)
+    file = MemoryDisk({"/d/x": data}).open("/d/x")
+    for end_offset, found in ((3, []), (2, [DamageKind.BAD_BATCH])):
+        *_, last = judge_segment(file, Expected(0, len(data), end_offset))
+        assert [each.kind for each in last.damages] == found
+
+
 class TestChain:
     SEALS: ClassVar = {0: SEAL._replace(base_offset=0, end_offset=4, successor=4, size=100)}
 

@@ -6,7 +6,7 @@ import errno
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logstore.config import LogConfig
@@ -60,7 +60,11 @@ _steps = st.one_of(
 )
 
 
+LATEST_IN_BETWEEN = [("value", 1), ("clock", 40), ("value", 1), ("clock", -20), ("value", 1), ("roll", 0)]
+
+
 @settings(max_examples=300, derandomize=True, deadline=None)
+@example(config=CONFIGS[0], steps=LATEST_IN_BETWEEN)
 @given(config=st.sampled_from(CONFIGS), steps=st.lists(_steps, max_size=40))
 def test_the_short_way_is_the_long_way(config: LogConfig, steps: list[tuple[str, int]]) -> None:
     """A list of one value goes the long way: the same history made both ways, compared to the byte."""
