@@ -446,6 +446,19 @@ class TestSyncing:
         assert desk.synced(waiting).error_code is ErrorCode.REBALANCE_IN_PROGRESS
         assert desk.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
+    def test_a_new_round_ends_the_time_to_sync_of_the_last_one(self) -> None:
+        """A member that never asked for its assignment, and joins the new round in time, is in it."""
+        desk = Desk()
+        tokens = [desk.join(), desk.join()]
+        desk.pass_ms(2 * DELAY_MS)
+        leader, follower = map(desk.joined, tokens)
+        desk.sync(leader, {leader.member_id: b"1"})
+        keep_alive(desk, leader, follower, rounds=REBALANCE_MS // SESSION_MS)
+        waiting = [desk.join(), desk.join(member_id=follower.member_id)]
+        keep_alive(desk, leader, rounds=REBALANCE_MS // SESSION_MS + 1)
+        waiting.append(desk.join(member_id=leader.member_id))
+        assert {desk.joined(token).generation_id for token in waiting} == {2}
+
     @pytest.mark.parametrize(
         ("more", "error"),
         [
