@@ -34,7 +34,7 @@ def timeline(
     as_json: Json = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also write a drawing.")] = None,
 ) -> int:
-    """Show elections, ISR changes, truncations, losses and restarts from many nodes in one view."""
+    """Show elections, ISR changes, truncations and losses from many nodes in one view."""
     from logstore.cli.timeline_drawing import MOST_EVENTS, draw
     from logstore.replication.history import Kind, as_fact, time_of
     from logstore.replication.state_change_lines import Wanted

@@ -12,13 +12,14 @@ import pytest
 from logstore.broker import group_metrics, metrics
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
+from logstore.broker.security.config import SaslConfig
 from logstore.broker.settings import ServiceConfig
 from logstore.config import LogConfig
 from logstore.replication.config import NodeConfig
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "limits.md"
-UNITS = {"": 1, "ms": 1, "s": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-CONFIGS = (Limits, GroupConfig, ServiceConfig, LogConfig, NodeConfig)
+UNITS = {"": 1, "ms": 1, "s": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "units": 1}
+CONFIGS = (Limits, GroupConfig, ServiceConfig, LogConfig, NodeConfig, SaslConfig)
 NO_BOUNDS = frozenset(
     {
         "request_timeout_ms",
@@ -60,7 +61,7 @@ def in_code(name: str) -> int:
 def test_the_page_has_the_bound_of_the_code(row: list[str]) -> None:
     name = row[2].strip("`")
     assert number(row[1]) == in_code(name)
-    for suffix, units in (("ms", ["ms"]), ("s", ["s"]), ("bytes", ["bytes", "KiB", "MiB"])):
+    for suffix, units in (("ms", ["ms"]), ("s", ["s"]), ("bytes", ["bytes", "KiB", "MiB", "units"])):
         if re.search(rf"[._]{suffix}$", name, re.IGNORECASE):
             assert row[1].split(" ")[-1] in units, f"{name}: {row[1]} has no unit"
 
