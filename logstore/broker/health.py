@@ -5,7 +5,8 @@
 
 `full_log_dirs` are those without room for an append; their leaderships go to other replicas in sync.
 `damaged_partitions` names the damage in logs here, which is repaired from other replicas if they have the
-offsets; `failed_partitions` names what cannot be mended or cannot follow. `event_loop` has the longest pauses
+offsets; `failed_partitions` names what cannot be mended or cannot follow, `failed_compactions` the logs that
+grow because their last compaction failed. `event_loop` has the longest pauses
 of the event loop in milliseconds, and the state `slow` for a minute after one that exceeded
 `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the remaining
 descriptors are reserved for files. `audit_log`, with `audit.log.path`, is `failing` while its file cannot be
@@ -86,6 +87,7 @@ def health(watched: Watched, loading: Loading, *, is_stopping: bool = False) -> 
         facts["failed_partitions"] = {
             str(known): text for known, text in sorted(failed_partitions(node.replicas).items())
         }
+        facts["failed_compactions"] = {str(each): text for each, text in node.logs.cleaner.failed.items()}
     if pauses is not None:
         facts["event_loop"] = {
             "state": "slow" if pauses.is_slow else "ok",

@@ -485,6 +485,11 @@ def _of_logs(node: Node) -> Iterator[Metric | None]:
     yield gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
     full = len(node.replicas.full_dirs.since_ms)
     yield gauge("kafka_log_logmanager_fulllogdirectorycount", "Log dirs without room for an append", full)
+    yield gauge(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Partitions whose last compaction failed",
+        len(node.logs.cleaner.failed),
+    )
     moves = node.logs.moves.under_way.values()
     moving = "Logs on their way to another log dir of the broker"
     yield gauge("logstore_logdir_moves", moving, len(moves))

@@ -2,7 +2,7 @@
 
     look      measure every log with cleanup.policy compact; the dirtiest one that is due is next
     step      continue its pass (`compaction_pass.py`) for as many bytes as the elapsed time allows
-    error     the partition waits, twice as long after each failure, and keeps the error; the others continue
+    error     a warning; the partition waits, twice as long after each failure; the others continue
 
 There is no thread: `tick` does a bounded piece of work, one pass at a time, and `deadline_ms` is the time of
 the next call. The cleaner has no files of its own.
@@ -24,10 +24,13 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch, Damage
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_old_segments
+from logstore.loggers import logger_of
 
 BYTES_A_TICK: Final = 16 << 20
 """The most that one tick reads and writes, whatever the rate limit: the node has other work."""
 LONGEST_WAIT_MS: Final = 3_600_000
+
+_log = logger_of(__name__)
 
 
 class CleaningState(Enum):
@@ -84,6 +87,12 @@ class Cleaner:
         self._allowance = 0.0
 
     @property
+    def failed(self) -> dict[TopicPartition, str]:
+        """The partitions whose last pass failed, and why."""
+        found = sorted(self.partitions.items())
+        return {each: str(cleaning.error) for each, cleaning in found if cleaning.error is not None}
+
+    @property
     def deadline_ms(self) -> int:
         """The time of the next `tick`."""
         if not self.config.enable:
@@ -135,7 +144,7 @@ class Cleaner:
             self._finished(cleaning, stop.value, now_ms)
             self._look(now_ms)
         except EngineError as error:
-            self._failed(cleaning, error, now_ms)
+            self._failed(topic_partition, cleaning, error, now_ms)
             if isinstance(error, CorruptBatch) and error.damage is not None:
                 self.damages = [each for each in self.damages if each[0] != topic_partition]
                 self.damages.append((topic_partition, error.damage))
@@ -154,12 +163,18 @@ class Cleaner:
         cleaning.last_pass = report
         cleaning.next_retry_ms = now_ms + self.config.backoff_ms if report.was_aborted else None
 
-    def _failed(self, cleaning: PartitionCleaning, error: EngineError, now_ms: int) -> None:
+    def _failed(
+        self, topic_partition: TopicPartition, cleaning: PartitionCleaning, error: EngineError, now_ms: int
+    ) -> None:
         cleaning.state = CleaningState.FAILED
         cleaning.error = error
         wait_ms = self.config.backoff_ms << min(cleaning.failures, 30)
         cleaning.failures += 1
-        cleaning.next_retry_ms = now_ms + min(wait_ms, LONGEST_WAIT_MS)
+        wait_ms = min(wait_ms, LONGEST_WAIT_MS)
+        cleaning.next_retry_ms = now_ms + wait_ms
+        _log.warning(
+            "%s: compaction failed and is retried in %d s: %s", topic_partition, wait_ms // 1000, error
+        )
 
     # --- what is next -------------------------------------------------------------------------------
 
@@ -177,7 +192,7 @@ class Cleaner:
                 delete_old_segments(log, now_ms)
                 cleanable = cleanable_of(log, now_ms)
             except EngineError as error:
-                self._failed(cleaning, error, now_ms)
+                self._failed(topic_partition, cleaning, error, now_ms)
                 continue
             cleaning.first_dirty_offset = cleanable.first_dirty_offset
             cleaning.dirty_ratio = cleanable.dirty_ratio

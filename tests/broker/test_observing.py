@@ -19,8 +19,10 @@ from logstore.broker.http import HttpServer, Page, Route
 from logstore.broker.limits import Address
 from logstore.broker.metrics import Watched, gather, page
 from logstore.broker.traffic import BOUNDS_S
+from logstore.compact.cleaner import PartitionCleaning
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import UnsupportedCompression
 from logstore.replication.state_change import Side, StateChange
 from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.nodes import Nodes
@@ -133,6 +135,23 @@ def test_elections_are_those_that_this_controller_decided() -> None:
     assert seen["kafka_controller_controllerstats_uncleanleaderelections_total"] == 1
 
 
+def test_a_failed_compaction_is_shown() -> None:
+    """The log of the partition grows meanwhile; nobody was told."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), Nodes(1) as nodes:
+            node = nodes.running[0].node
+            name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
+            assert values(page(Watched(node)).content)[name] == 0
+            failing = PartitionCleaning(error=UnsupportedCompression("zstd is not installed"))
+            node.logs.cleaner.partitions[TopicPartition("t", 0)] = failing
+            assert values(page(Watched(node)).content)[name] == 1
+            facts = json.loads(health(Watched(node), Loading([])).content)
+            assert facts["failed_compactions"] == {"t-0": "zstd is not installed"}
+
+    asyncio.run(run())
+
+
 # --- health -------------------------------------------------------------------------------------
 
 
@@ -151,6 +170,7 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
                 "full_log_dirs": [],
                 "damaged_partitions": {},
                 "failed_partitions": {},
+                "failed_compactions": {},
             }
             stopping = health(Watched(node), Loading([]), is_stopping=True)
             assert stopping.status is HTTPStatus.SERVICE_UNAVAILABLE

@@ -242,7 +242,9 @@ def test_a_deletion_and_a_close_end_the_pass() -> None:
 
 
 class TestErrors:
-    def test_a_full_disk_is_waited_for_twice_as_long_each_time(self) -> None:
+    def test_a_full_disk_is_waited_for_twice_as_long_each_time(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         disk = FaultyDisk(MemoryDisk())
         manager = node(disk)
         log = filled(manager)
@@ -261,12 +263,17 @@ class TestErrors:
             manager.cleaner.tick(now_ms)
             waits.append(cleaning.next_retry_ms - now_ms)
         assert waits[:3] == [30_000, 60_000, 120_000]
+        said = [each.getMessage() for each in caplog.records if "compaction failed" in each.getMessage()]
+        assert said[1].startswith("orders-0: compaction failed and is retried in 30 s: ")
+        assert len(said) == 1 + len(waits)
+        assert "disk is full" in manager.cleaner.failed[ORDERS]
         assert waits[-1] == LONGEST_WAIT_MS
         assert list(log.read()) == before
         assert cleaned_files(disk, log) == []
         disk.heal()
         manager.cleaner.tick(LOOK_MS + 100 * LONGEST_WAIT_MS)
         assert (cleaning.state, cleaning.error, cleaning.failures) == (CleaningState.WAITING, None, 0)
+        assert manager.cleaner.failed == {}
         assert is_compact(log)
 
     def test_a_batch_that_is_damaged_stops_its_partition_alone(self) -> None:
