@@ -182,6 +182,22 @@ def test_without_a_sound_copy_it_serves_up_to_the_damage_and_says_so() -> None:
     write(made, b"more")
 
 
+def test_a_replica_that_does_not_answer_may_have_a_sound_copy() -> None:
+    """The damage stays to be mended, and is when the other replica answers again."""
+    disks = memory_disks()
+    made = cluster(disks, replicas=(0, 1))
+    before = flip(disks[0])
+    made.isolate(1)
+    fetch(made, 1)
+    replicas = made.nodes[0].replicas
+    made.advance(3 * replicas.config.request_timeout_ms)
+    assert list(replicas.damaged.known) == [TP]
+    assert failed_partitions(replicas) == {}
+    made.heal()
+    assert made.run_until(lambda: not replicas.damaged.known, 600_000)
+    assert disks[0].files()[path_of(disks[0], FIRST)] == before
+
+
 def test_replicas_damaged_in_different_places_mend_each_other() -> None:
     disks = memory_disks()
     made = cluster(disks)
