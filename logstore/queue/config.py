@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from logstore.arguments import is_number
@@ -30,7 +29,7 @@ class QueueConfig:
     """After this many deliveries without an acknowledgement, a message becomes a dead letter."""
     deduplication_window: float = 0.0
     """How long the key of a message is remembered: a second message with it is not stored. 0 is off."""
-    priorities: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    priorities: Mapping[str, int] = field(default_factory=dict)
     """Topics with a higher number are served first; other topics have 0. Equal ones take turns."""
     max_message_bytes: int = 1_048_588
     """The largest message with its key, its headers and some 70 bytes of the format; `put_many` splits what

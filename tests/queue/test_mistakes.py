@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,8 @@ def test_a_later_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs/queue.json").write_text('{"version": 2}\n')
     with pytest.raises(NotAQueue, match="version 2"):
         Queue(tmp_path / "jobs")
+
+
+def test_settings_can_be_copied_and_sent_to_a_process() -> None:
+    for config in (QueueConfig(), QueueConfig(priorities={"urgent": 1})):
+        assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
