@@ -5,12 +5,12 @@
         async for record in log.read():
             ...
 
-A single record goes into the page cache on the event loop, which takes microseconds. Everything that waits
-for the disk or takes longer runs on the log's own threads: syncs, reads, many records in one call, and
-maintenance. Tasks that wait for a sync share it.
+A single value of up to 64 KiB goes into the page cache on the event loop, which takes microseconds.
+Everything that waits for the disk or takes longer runs on the log's own threads: syncs, new segments, reads,
+larger values, many records in one call, and maintenance. Tasks that wait for a sync share it.
 
-Back-pressure: an append after 64 MiB without a sync first waits for one. The loop gets its turn after every
-`APPENDS_A_TURN` appends.
+Back-pressure: an append after 64 MiB without a sync first waits for one, however they were appended. The loop
+gets its turn after every `APPENDS_A_TURN` appends.
 
 Cancellation: an append is wholly in the log or not at all, and `AsyncLog.appended(error)` tells which. Calls
 that change the log run to their end before the cancellation is raised.
@@ -30,12 +30,13 @@ from logstore.async_following import AsyncCursor, AsyncFollower
 from logstore.async_reading import AsyncReading
 from logstore.disk.closing import AsyncClosing
 from logstore.errors import LogClosed
-from logstore.log.append import AppendInfo
+from logstore.log.append import AppendInfo, may_wait
 from logstore.log.log import Log
 from logstore.log.outgoing import Appendable
 from logstore.log.read import FetchIsolation, Isolation
 from logstore.log.serializers import Serializable
 from logstore.log.writer import Writer
+from logstore.segment.segment import Segment
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +46,8 @@ APPENDS_A_TURN: Final = 128
 MAX_UNSYNCED_BYTES: Final = 64 << 20
 LARGE_BYTES: Final = 64 << 10
 """Larger values are appended on a thread."""
+_OTHER_BYTES: Final = 1024
+"""What the batch of a single record has besides key and value: its own header, and some headers."""
 
 
 def _in_thread(
@@ -80,7 +83,9 @@ class AsyncLog(AsyncReading, AsyncClosing):
         self._begin_threads()
         self._is_closed = False
         self._syncing: asyncio.Task[None] | None = None
-        self._unsynced_bytes = 0
+        self._synced_segment: Segment | None = None
+        self._synced_bytes = 0
+        """How much of `_synced_segment` was there when the last sync began; segments before it are synced."""
         self._appends = 0
 
     def _begin_threads(self) -> None:
@@ -125,8 +130,7 @@ class AsyncLog(AsyncReading, AsyncClosing):
         """
         await self._turn()
         call = partial(self.log.append, records, key=key, headers=headers, timestamp_ms=timestamp_ms)
-        if isinstance(records, bytes | None) and len(records or b"") <= LARGE_BYTES:
-            self._unsynced_bytes += len(records or b"")
+        if self._is_quick(records, key):
             info = call()
         else:
             work = self._submit(call)
@@ -164,10 +168,21 @@ class AsyncLog(AsyncReading, AsyncClosing):
         """
         return self.log.writer(linger_ms=linger_ms, max_batch=max_batch)
 
+    def _is_quick(self, records: object, key: object) -> bool:
+        """Whether an append is one small value that need not wait for the disk."""
+        if not (isinstance(records, bytes | None) and isinstance(key, bytes | None)):
+            return False
+        size, log = len(records or b"") + len(key or b""), self.log.partition
+        return size <= LARGE_BYTES and not may_wait(log, size + _OTHER_BYTES, log.clock())
+
+    def _unsynced_bytes(self) -> int:
+        active = self.log.partition.segments.active
+        return active.size - (self._synced_bytes if active is self._synced_segment else 0)
+
     async def _turn(self) -> None:
         """Give the loop its turn now and then, and wait for a sync where much is unsynced."""
         self._appends += 1
-        if self._unsynced_bytes > MAX_UNSYNCED_BYTES:
+        if self._unsynced_bytes() > MAX_UNSYNCED_BYTES:
             await self._sync_up_to(self.log.log_end_offset)
         elif not self._appends % APPENDS_A_TURN:
             await asyncio.sleep(0)
@@ -303,7 +318,8 @@ class AsyncLog(AsyncReading, AsyncClosing):
 
     async def _sync(self) -> None:
         try:
-            self._unsynced_bytes = 0
+            active = self.log.partition.segments.active
+            self._synced_segment, self._synced_bytes = active, active.size
             await self._run(self.log.flush)
         finally:
             if self._syncing is asyncio.current_task():

@@ -492,6 +492,21 @@ def roll_reason(
     return None
 
 
+def may_wait(log: PartitionLog, size: int, now_ms: int) -> bool:
+    """Return whether an append of one batch of `size` bytes would first wait for the disk.
+
+    It does so to write a leader epoch down, to start a segment, and to sync as `flush.messages` says.
+    """
+    with log.lock:
+        offset, config = log.log_end_offset, log.config
+        return (
+            not log.is_writable  # the append fails, and need not do so at once
+            or log.epoch_to_begin is not None
+            or offset + 1 - log.recovery_point >= config.flush_messages
+            or roll_reason(log.segments.active, Incoming(size, now_ms, offset), config, now_ms) is not None
+        )
+
+
 def place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> AppendInfo:
     """Roll if necessary, write, and move the log end. The leader epoch is in the epoch file already."""
     data, extents, first_offset, last_offset, max_timestamp_ms, append_time_ms, batches = prepared
