@@ -14,7 +14,7 @@
 
 Events at or past `events_offset` happened after it, and messages at or past `keys_offset` may have keys that
 it does not know. Messages and events below these bounds were synced before it was written. `is_clean`: the
-queue was closed, so nobody can have died with a message in hand.
+queue was closed, and nobody can have died with one of its unfinished messages in hand.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ this, and may be interrupted anywhere:
     sync messages and events → publish the checkpoint → delete segments that nobody needs
 
 A delivery is written down only for messages that an owner of the queue may have died with: those that were
-there when it was last opened without having been closed. So a message that kills its worker, and the process
-with it, is counted from its second delivery on, and other messages cost nothing.
+there when it was last opened without having been closed, until all of those are finished. So a message that
+kills its worker, and the process with it, is counted from its second delivery on, and other messages cost
+nothing.
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ class Lane:
     def close(self, now_ms: int) -> None:
         """Write the checkpoint and close the logs."""
         try:
-            self.checkpoint(now_ms, is_clean=True)
+            # Not clean while messages are left that the owner before this one may have died with.
+            self.checkpoint(now_ms, is_clean=self.state.low_mark >= self._careful_below)
         finally:
             try:
                 self.events.close()

@@ -214,6 +214,36 @@ def test_a_message_that_kills_its_process_becomes_a_dead_letter() -> None:
     assert [letter.message.value for letter in hands.queue.dead_letters()] == [b"poison"]
 
 
+def test_an_opening_between_two_deaths_changes_nothing() -> None:
+    """A look at the queue, for instance for its figures, was a clean close: no death was ever counted."""
+    hands = Hands(QueueConfig(max_deliveries=3))
+    hands.queue.put_many([b"poison", b"innocent"])
+    deaths = 0
+    while hands.get().value == b"poison":
+        hands.reopen(killed=True)
+        hands.reopen()
+        deaths += 1
+        assert deaths <= 4
+    assert [letter.message.value for letter in hands.queue.dead_letters()] == [b"poison"]
+
+
+def test_deliveries_are_free_again_when_all_that_a_death_leaves_is_finished() -> None:
+    hands = Hands()
+    hands.queue.put_many([b"a", b"b"])
+    hands.reopen(killed=True)
+    hands.queue.ack(hands.get())
+    for is_careful in (True, False):
+        hands.reopen()
+        hands.queue.put(b"c")
+        events = hands.queue._lanes["default"].events
+        end = events.log_end_offset
+        message = hands.get()
+        assert (events.log_end_offset > end) is is_careful
+        hands.queue.ack(message)
+        while (left := hands.queue.get(timeout=0)) is not None:
+            hands.queue.ack(left)
+
+
 def test_priorities_and_turns() -> None:
     hands = Hands(QueueConfig(priorities={"urgent": 9, "bulk": -1}))
     for topic in ("bulk", "a", "b", "urgent"):
