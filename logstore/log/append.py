@@ -536,7 +536,9 @@ def write_failed(log: PartitionLog, error: OSError) -> NoReturn:
     """Raise the refusal of a write for which there was no room; any other error takes the log offline."""
     if is_refusal(error):
         mark("append: no room")
-        raise refusal(error, log.directory, "nothing of the append was kept", "append again") from error
+        # Not "of this append": the batches before this one are in the log.
+        outcome = f"nothing from offset {log.log_end_offset} on was kept"
+        raise refusal(error, log.directory, outcome, "append that again") from error
     mark("append: the disk failed")
     log.fail(error)
 

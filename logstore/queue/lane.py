@@ -149,7 +149,8 @@ class Lane:
             write_checkpoint(self._disk, self._directory, self.topic, checkpoint)
         except OSError as error:
             if is_refusal(error):
-                raise refusal(error, self._directory, "the queue is as it was") from error
+                outcome = f"the checkpoint of topic {self.topic} is as it was"
+                raise refusal(error, self._directory, outcome) from error
             messages.partition.take_offline(error)
             events.partition.take_offline(error)
             raise LogDirOffline(

@@ -94,7 +94,8 @@ class Queue(Closing):
     """Messages that are delivered until they are acknowledged. Every method may be called from any thread.
 
     Durations are seconds. Each method raises `QueueClosed` after `close`, `LogClosed` in a forked child, and
-    `DiskFull`, `OutOfResources` or `LogDirOffline` as `Log.append` does; a refused call changes nothing.
+    `DiskFull`, `OutOfResources` or `LogDirOffline` as `Log.append` does. A refused call changes nothing, but
+    `put_many`, `ack_many` and `redrive` may have done a part.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -406,8 +407,10 @@ def append_for_ever(log: Log, value: bytes) -> None:
 def fill_and_go_on(log: Log, make_room: Callable[[], None]) -> None:
     """Append until the disk is full, in the middle of a batch; read; make room; append again."""
     value = bytes(range(256)) * 40
-    with pytest.raises(DiskFull, match=r"disk is full.*Free some space, then append again"):
+    told = r"disk is full.*nothing from offset (\d+) on was kept\. Free some space, then append that again"
+    with pytest.raises(DiskFull, match=told) as refused:
         log.append(iter([value] * 100))
+    assert re.search(told, str(refused.value))[1] == str(log.log_end_offset)  # type: ignore[index]
     with pytest.raises(DiskFull):
         append_for_ever(log, value)
     written = log.log_end_offset
