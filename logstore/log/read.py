@@ -172,7 +172,9 @@ def _undisturbed(log: PartitionLog, read: Callable[[], T]) -> T:
             found = read()
         except _SegmentGone:
             continue  # another segment may hold its records now
-        except Exception:
+        except Exception as error:
+            if log.is_inherited and isinstance(error, CorruptBatch | CorruptIndex):
+                raise _changed_by_parent(log) from error
             if cuts == log.cuts:
                 raise
         else:
@@ -388,7 +390,16 @@ def _read_failed(log: PartitionLog, segment: Segment, error: OSError) -> None:
         if log.segments.get(segment.base_offset) is segment:
             if is_shortage(error):
                 raise refusal(error, log.directory, "nothing was read", "read again") from error
+            if log.is_inherited:
+                raise _changed_by_parent(log) from error
             log.fail(error)
+
+
+def _changed_by_parent(log: PartitionLog) -> LogClosed:
+    return LogClosed(
+        f"{log.directory} belongs to the parent process, which has changed it since the fork (or the files "
+        "are damaged); a forked child can read it with LogReader"
+    )
 
 
 def is_cold(log: PartitionLog, start_offset: int, max_bytes: int) -> bool:

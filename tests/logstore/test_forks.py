@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,55 @@ def test_a_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> Non
             thread.join()
         assert os.waitpid(child, 0)[1] == 0
         assert log.append(b"60").first_offset == 60
+
+
+def _compact(log: Log) -> None:
+    log.compact()
+
+
+def _cut(log: Log) -> None:
+    log.truncate_to(41)
+
+
+def _delete(log: Log) -> None:
+    log.delete_records(50)
+    log.maintain()
+
+
+@pytest.mark.parametrize("change", [_compact, _cut, _delete])
+@pytest.mark.parametrize("look", [lambda log: list(log.read()), lambda log: [log[n] for n in range(60)]])
+def test_a_child_learns_that_its_parent_has_changed_the_log(
+    tmp_path: Path, change: Callable[[Log], None], look: Callable[[Log], object]
+) -> None:
+    """It was told to recover a sound log, or to check a sound disk."""
+    config = LogConfig(
+        segment_bytes=2_000, cleanup_policy="compact,delete", file_delete_delay_ms=0, min_compaction_lag_ms=0
+    )
+    with Log.open(tmp_path / "orders-0", config) as log:
+        for number in range(60):
+            log.append(b"%d" % number, key=b"%d" % (number % 3))
+        inside, outside = os.pipe()
+        told, tells = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os.read(inside, 1)
+            try:
+                look(log)
+            except BaseException as error:
+                os.write(tells, f"{type(error).__name__}: {error}".encode())
+            os._exit(0)
+        change(log)
+        os.write(outside, b"x")
+        os.close(tells)
+        assert os.waitpid(child, 0)[1] == 0
+        text = os.read(told, 4000).decode()
+        for each in (inside, outside, told):
+            os.close(each)
+        assert "LogClosed: " in text
+        assert "belongs to the parent process, which has changed it since the fork" in text
+        assert "LogReader" in text
+        assert log.append(b"61", key=b"1").last_offset == log.log_end_offset - 1
 
 
 def test_a_child_has_threads_of_its_own_for_the_log_of_its_parents_tasks(tmp_path: Path) -> None:
