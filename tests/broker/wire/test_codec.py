@@ -301,16 +301,22 @@ def test_no_count_makes_room_for_what_is_not_there() -> None:
     tracemalloc.start()
     try:
         for kind, version, data in frames:
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            try:
-                decode(kind, version, memoryview(data))
-            except MalformedMessage:
-                pass
-            peak = tracemalloc.get_traced_memory()[1] - before
-            assert peak < 100 * len(data) + 20_000, (kind, version, data.hex())
+            # Again if it was too much: other threads of this process may have taken memory meanwhile.
+            costs = (memory_to_decode(kind, version, data) for _ in range(3))
+            assert any(cost < 100 * len(data) + 20_000 for cost in costs), (kind, version, data.hex())
     finally:
         tracemalloc.stop()
+
+
+def memory_to_decode(kind: type[Struct], version: int, data: bytes) -> int:
+    """Return the bytes of memory that a frame takes at most while it is read, as `tracemalloc` counts."""
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        decode(kind, version, memoryview(data))
+    except MalformedMessage:
+        pass
+    return tracemalloc.get_traced_memory()[1] - before
 
 
 def test_a_frame_full_of_tiny_things_is_refused_before_it_fills_the_memory(
